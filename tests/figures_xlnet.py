@@ -1,6 +1,7 @@
 """Blocks of `figures.py` on XLNet: exact spans, from `spans.json` of its recipe, and tasks, from `tasks.json`."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 from figures_cells import rounded, unfinished, with_interval
@@ -56,7 +57,7 @@ def span_table(figures: dict[str, object]) -> str:
 
 def task_figures(folder: Path) -> dict[str, object]:
     """Accuracies and effects of `tasks.json`, rounded."""
-    return _kept(folder / "tasks.json", "levels", "effects")
+    return _kept(folder / "tasks.json", "levels", "effects", "spans")
 
 
 def task_status(figures: dict[str, object]) -> str:
@@ -104,16 +105,16 @@ def task_effects(figures: dict[str, object]) -> str:
     return _table(lines)
 
 
-def task_summary(figures: dict[str, object], pretrained: str, against: str) -> str:
-    """The effects of one comparison, in a cell of a table."""
-    rows = [row for row in figures["effects"] if (row["pretrained"], row["against"]) == (pretrained, against)]
+def task_summary(figures: dict[str, object], pretrained: str, against: str, by_likelihood: bool) -> str:
+    """The effects of one comparison, on tasks that are fine-tuned or on those that are read by likelihood, in a cell."""
+    rows = _compared(figures, pretrained, against, by_likelihood)
     parts = [f"{row['text']}, {row['task']} {with_interval(row['gained'])} ({row['verdict']})" for row in rows]
     return f" points of accuracy, {rows[0]['seeds']} seeds: {'; '.join(parts)} " if parts else " not run "
 
 
-def task_verdict(figures: dict[str, object], pretrained: str, against: str) -> str:
+def task_verdict(figures: dict[str, object], pretrained: str, against: str, by_likelihood: bool) -> str:
     """One verdict over texts and tasks: reproduced where most are and none is refuted."""
-    words = [row["verdict"] for row in figures["effects"] if (row["pretrained"], row["against"]) == (pretrained, against)]
+    words = [row["verdict"] for row in _compared(figures, pretrained, against, by_likelihood)]
     reproduced, refuted = words.count("reproduced"), len([word for word in words if word.startswith("refuted")])
     if not words:
         return " *open*: not run "
@@ -121,6 +122,23 @@ def task_verdict(figures: dict[str, object], pretrained: str, against: str) -> s
     if 2 * reproduced > len(words) and not refuted:
         return f" *reproduced*: {counts} "
     return f" *refuted under these conditions*: {counts} " if refuted > reproduced else f" *open*: {counts} "
+
+
+def _compared(figures: dict[str, object], pretrained: str, against: str, by_likelihood: bool) -> list[dict[str, object]]:
+    rows = [row for row in figures["effects"] if (row["pretrained"], row["against"]) == (pretrained, against)]
+    return [row for row in rows if row["task"].endswith(" by likelihood") == by_likelihood]
+
+
+def task_spans(figures: dict[str, object]) -> str:
+    """A line for each text and size of span: nats by the three ways to read a span, and what permutation saves."""
+    if not figures["spans"]:
+        return "\n*Not run.*\n"
+    names = ("denoising", "filled", "permutation LM")
+    lines = [["text", "tokens of the span", "seeds", "denoising", "denoising, filled", "permutation LM", "saved", "verdict"]]
+    for row in figures["spans"]:
+        cells = [with_interval(row[name]) for name in (*names, "gain")]
+        lines.append([row["text"], str(row["tokens"]), str(row["seeds"]), *cells, f"*{row['verdict']}*"])
+    return _table(lines)
 
 
 def _level(row: dict[str, object]) -> str:
@@ -137,8 +155,11 @@ TASK_BLOCKS = {
     "levels": task_levels,
     "parts": task_parts,
     "effects": task_effects,
-    "denoising_gained": lambda figures: task_summary(figures, "permutation LM", "denoising"),
-    "denoising_verdict": lambda figures: task_verdict(figures, "permutation LM", "denoising"),
-    "pretraining_gained": lambda figures: task_summary(figures, "permutation LM", "no pretraining"),
-    "pretraining_verdict": lambda figures: task_verdict(figures, "permutation LM", "no pretraining"),
+    "spans": task_spans,
+    **{
+        f"{name}_{what}{suffix}": partial(block, pretrained="permutation LM", against=against, by_likelihood=by_likelihood)
+        for name, against in (("denoising", "denoising"), ("causal", "causal LM"), ("pretraining", "no pretraining"))
+        for suffix, by_likelihood in (("", False), ("_by_likelihood", True))
+        for what, block in (("gained", task_summary), ("verdict", task_verdict))
+    },
 }

@@ -106,7 +106,7 @@ def test_tasks_have_a_verdict_over_texts_and_say_what_is_not_run():
     )  # fmt: skip
 
     def verdict(*effects):
-        return figures_xlnet.task_verdict({"effects": effects}, "permutation LM", "denoising")
+        return figures_xlnet.task_verdict({"effects": effects}, "permutation LM", "denoising", by_likelihood=False)
 
     assert verdict() == " *open*: not run " and verdict(up, up, none).startswith(" *reproduced*: 2 of 3")
     assert verdict(up, none).startswith(" *open*") and verdict(up, up, down).startswith(" *open*")

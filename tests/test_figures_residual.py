@@ -58,7 +58,7 @@ def test_on_a_base_that_was_trained_on_first_gains_are_judged_by_themselves_too(
     assert figures["missing"] == 10
     claims = converged_claims(figures)
     assert "| UniT, an energy of the base's size, gains | 2.1 [1.9, 2.3] | 7.2 | *reproduced* |" in claims
-    assert "(less than 1 %) | 0.2 [-0.0, 0.4] | 0.0 | *reproduced* |" in claims
+    assert "(less than 1 %) | 0.2 [-0.0, 0.4] | 0.0 | *open*: so with every seed on these" in claims  # rows reach above 1 %
     assert "| BALM, a larger base, gains | *not run* |" in claims
     assert "1.4000 nats a token after 100 updates, 1.3000 at best, after 200; it was stopped after 300" in converged_base(
         figures

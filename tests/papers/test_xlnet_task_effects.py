@@ -29,6 +29,9 @@ ROWS = [
 ]
 
 
+SPANS = [{"text": "a", "tokens": 2, "seed": seed, "gain": Estimate.exact(0.5 + 0.001 * (2 * seed - 1))} for seed in range(2)]
+
+
 def test_a_gain_is_taken_within_a_seed_and_needs_two():
     found = {(each["task"], each["pretrained"], each["against"]): each for each in effects(ROWS)}
     assert set(found) == {
@@ -54,8 +57,10 @@ def test_levels_say_how_many_seeds_they_rest_on():
 
 def test_what_there_is_is_kept_and_drawn_once_every_way_is_made(tmp_path):
     context = StudyContext(scale="small", out=tmp_path)
-    keep(context, [each for each in ROWS if each["pretrained"] != CAUSAL], missing=5)
+    keep(context, [each for each in ROWS if each["pretrained"] != CAUSAL], [], missing=5)
     assert json.loads((tmp_path / "tasks.json").read_text())["missing"] == 5 and not (tmp_path / PICTURE).exists()
-    keep(context, [*ROWS, row("a", MINILM, 0, order=80)], missing=0)
+    keep(context, [*ROWS, row("a", MINILM, 0, order=80)], SPANS, missing=0)
     content = json.loads((tmp_path / "tasks.json").read_text())
+    (span,) = content["spans"]
+    assert span["gain"]["value"] == pytest.approx(0.5) and span["verdict"] == REPRODUCED and span["seeds"] == 2
     assert len(content["rows"]) == len(ROWS) + 1 and (tmp_path / PICTURE).exists()

@@ -351,7 +351,7 @@ ENERGIES = "Nats per token of the base and of the tilted model, and what the ene
 def run_xlnet(context: StudyContext) -> dict[str, Any]:
     """All pretraining objectives of the scale, with every seed, and the energies."""
     studies, missing = xlnet_studies(context.scale, context.out)
-    rows, over, tasks = _task_rows(context, studies)
+    rows, over, spans, tasks = _task_rows(context, studies)
     energies = [
         make_energy_row(context, study, start, seed)
         for study in studies
@@ -360,7 +360,6 @@ def run_xlnet(context: StudyContext) -> dict[str, Any]:
         for start in ENERGY_STARTS
     ]
     energies_over = means_over_seeds(energies, ["energy starts from"])
-    spans = [row for study in studies for seed in range(context.seeds) for row in span_rows(context, study, seed, pretrain)]
     spans_over = means_over_seeds(spans, ["text", "tokens"])
     energy_tables = [Table("Energies", energies, ENERGIES), Table("Energies, over seeds", energies_over)]
     about = "One network, pretrained on one text in several ways, then fine-tuned alike."
@@ -374,28 +373,32 @@ def run_xlnet(context: StudyContext) -> dict[str, Any]:
 def run_local_xlnet(context: StudyContext) -> dict[str, Any]:
     """Full and local attention, with every seed."""
     studies, missing = local_studies(context.scale, context.out)
-    rows, over, tasks = _task_rows(context, studies)
+    rows, over, _, tasks = _task_rows(context, studies)
     about = "One size, one text, one objective; a position attends to everything, or to its chunk and both neighbours."
     tables = {"rows": rows, "over seeds": over, "paper": LOCAL_XLNET_PAPER}
     return context.publish("Local-XLNet", about, [tasks], tables, missing)
 
 
-def _task_rows(context: StudyContext, studies: Sequence[XLNetStudy]) -> tuple[list[Row], list[Row], Section]:
-    """The rows of all tasks, kept with their effects after each one; their means over seeds; and the section."""
+def _task_rows(context: StudyContext, studies: Sequence[XLNetStudy]) -> tuple[list[Row], list[Row], list[Row], Section]:
+    """The rows of all tasks, kept with their effects after each one; their means over seeds; spans of text by the networks of a
+    study, as soon as all of them are there; and the section."""
     missing = sum(len(context.names(study)) + len(control_names(study)) for study in studies)
     rows: list[Row] = []
+    spans: list[Row] = []
     for study in studies:
         ways = ((name, seed, partial(pretrain_and_finetune, context, study)) for name, seed in context.names(study))
         controls = ((name, 0, partial(make_control, study)) for name in control_names(study))
         for name, seed, make in (*ways, *controls):
             rows.append(context.row(study.name, name, seed, partial(make, name, seed)))
             missing -= 1
-            keep(context, rows, missing)
+            keep(context, rows, spans, missing)
+        spans += [row for seed in range(context.seeds) for row in span_rows(context, study, seed, pretrain)]
+        keep(context, rows, spans, missing)
     over = means_over_seeds(rows, ["text", "pretrained"])
     figure = context.out / PICTURE
     pictures = [Picture(figure_from_file(figure), FIGURE)] if figure.exists() else []
     tables = [Table("Accuracies", levels(rows)), Table("Effects", effects(rows)), Table("Tasks", rows)]
-    return rows, over, Section("Tasks", MEANING, [*pictures, *tables, Table("Tasks, over seeds", over)])
+    return rows, over, spans, Section("Tasks", MEANING, [*pictures, *tables, Table("Tasks, over seeds", over)])
 
 
 def control_names(study: XLNetStudy) -> tuple[str, ...]:

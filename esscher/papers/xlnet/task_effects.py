@@ -65,10 +65,12 @@ def _accuracy(row: Mapping[str, object], task: str) -> Estimate | None:
     return value.map(lambda share: 100 * share, unit="%") if isinstance(value, Estimate) else None
 
 
-def keep(context: StudyContext, rows: Sequence[Row], missing: int) -> None:
-    """Write what there is to `tasks.json`, and the figure of the texts whose ways have all been made once."""
+def keep(context: StudyContext, rows: Sequence[Row], spans: Sequence[Row], missing: int) -> None:
+    """Write what there is to `tasks.json`, with spans of text over seeds, and the figure of the texts whose ways have all been
+    made once."""
     by_level = levels(rows)
-    content = {"missing": missing, "rows": rows, "levels": by_level, "effects": effects(rows)}
+    over_spans = [{**row, "verdict": verdict_of(row["gain"])} for row in means_over_seeds(spans, ("text", "tokens"))]
+    content = {"missing": missing, "rows": rows, "levels": by_level, "effects": effects(rows), "spans": over_spans}
     write_file(context.out / "tasks.json", json.dumps(content, indent=1, default=Estimate.to_dict).encode())
     values = {(row["text"], row["task"], row["pretrained"]): row["accuracy"] for row in by_level}
     groups = [
