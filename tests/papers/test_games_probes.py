@@ -23,7 +23,7 @@ def test_a_probe_finds_classes_that_are_linear_in_the_features_only():
         def forward(self, x):
             return torch.stack([x.prod(-1), x[:, 0]], -1)
 
-    good, bad = probe_error(game(Product()), train, test), probe_error(game(nn.Identity()), train, test)
+    good, bad = probe_error(Product(), train, test), probe_error(nn.Identity(), train, test)
     assert good.value < 15 and bad.value > 30 and good.unit == "%" and good.covers(good.value)
 
 
