@@ -30,7 +30,7 @@ from esscher.papers.energy_gan.images import (
     summarise_images,
 )
 from esscher.papers.energy_gan.objectives import Gate
-from esscher.papers.energy_gan.ranking import FURTHER, Ranking, image_tiles, measure_ranking, rank, ranking_tensors
+from esscher.papers.energy_gan.ranking import BOX, FURTHER, Ranking, image_tiles, measure_ranking, rank, ranking_tensors
 from esscher.papers.games.networks import Discriminator, Game, Generator
 from esscher.papers.games.points import Points
 from esscher.papers.study import OPEN, REFUTED, REPRODUCED, ROW_FILE, StudyContext
@@ -126,10 +126,10 @@ def test_the_figure_frames_real_images():
     tensors = ranking_tensors(rank(by_brightness(), flat(0.2, 0.4), flat(0.0, 1.0), torch.zeros(1, 2, 2)), 2, 0.0)
     assert tensors["lowest"][:, 0, 0, 0].tolist() == [0, 51] and tensors["highest"][:, 0, 0, 0].tolist() == [102, 255]
     tiles = image_tiles(tensors["lowest"].numpy(), tensors["lowest real"].numpy())
-    first = [[255] * 4, [255, 0, 0, 255], [255, 0, 0, 255], [255] * 4]
-    second = [[0] * 4, [0, 51, 51, 0], [0, 51, 51, 0], [0] * 4]
-    assert tiles[:, :4].tolist() == first and tiles[:, 4:].tolist() == second
-    assert image_tiles(tensors["lowest"].numpy()[[0, 1, 0]], tensors["lowest real"].numpy()[[0, 1, 0]]).shape == (8, 8)
+    assert tiles.shape == (6, 12, 3) and tiles[0].max() == tiles[:, 0].max() == tiles[:, 5:8].max() == 0
+    assert tiles[1, 1:5].tolist() == [list(BOX)] * 4 and tiles[2, 1:5].tolist() == [list(BOX), [0] * 3, [0] * 3, list(BOX)]
+    assert tiles[2:4, 8:10].tolist() == [[[51] * 3] * 2] * 2 and tiles[1, 7:].max() == 0
+    assert image_tiles(tensors["lowest"].numpy()[[0, 1, 0]], tensors["lowest real"].numpy()[[0, 1, 0]]).shape == (12, 12, 3)
 
 
 def rows_of(images, columns, values):

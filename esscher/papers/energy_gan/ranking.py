@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FURTHER = "highest further than lowest"
 RANKING_COLUMNS = ("distance of lowest", "distance of highest", FURTHER, "real among lowest", "real among highest")
 AS_SAMPLE = "images as a sample"
+BOX = (232, 108, 32)  # of a real image
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ def ranking_panels(rankings: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
     axes = figure.subplots(len(rankings), 3, squeeze=False, width_ratios=(4, 4, 1))
     for row, (name, shown) in zip(axes, rankings.items(), strict=True):
         for axis, end in zip(row, ("lowest", "highest"), strict=False):
-            axis.imshow(image_tiles(shown[end].numpy(), shown[f"{end} real"].numpy()), cmap="gray", vmin=0, vmax=255)
+            axis.imshow(image_tiles(shown[end].numpy(), shown[f"{end} real"].numpy()), interpolation="nearest")
             axis.set_title(f"{name}, {end} energy", fontsize=10)
         row[2].imshow(shown["mean"][0, :, :, 0], cmap="gray", vmin=0, vmax=255)
         row[2].set_title("mean image", fontsize=10)
@@ -104,10 +105,10 @@ def ranking_panels(rankings: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
 
 
 def image_tiles(images: NDArray[np.uint8], boxed: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """N H W 1 images of one channel in rows of about sqrt(N), each within a frame of a pixel, which is white where `boxed`."""
+    """N H W 1 images as one of three channels, in rows of about sqrt(N), a black pixel apart, where `boxed` with a frame."""
     count, height, width, _ = images.shape
     columns = int(np.ceil(np.sqrt(count)))
-    framed = np.zeros((columns * int(np.ceil(count / columns)), height + 2, width + 2), np.uint8)
-    framed[:count][boxed] = 255
-    framed[:count, 1:-1, 1:-1] = images[..., 0]
-    return framed.reshape(-1, columns, height + 2, width + 2).swapaxes(1, 2).reshape(-1, columns * (width + 2))
+    tiles = np.zeros((columns * int(np.ceil(count / columns)), height + 4, width + 4, 3), np.uint8)
+    tiles[:count, 1:-1, 1:-1][boxed] = BOX
+    tiles[:count, 2:-2, 2:-2] = images
+    return tiles.reshape(-1, columns, height + 4, width + 4, 3).swapaxes(1, 2).reshape(-1, columns * (width + 4), 3)
