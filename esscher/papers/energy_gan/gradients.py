@@ -23,7 +23,7 @@ from esscher.core.estimate import Estimate
 from esscher.core.randomness import SeededRng
 from esscher.core.storage import read_tensors, write_file, write_tensors
 from esscher.papers.energy_gan.recipe import game_folder, planar_game_settings, train_planar_game
-from esscher.papers.energy_gan.tables import NN, VI, above_zero, differences, over_seeds
+from esscher.papers.energy_gan.tables import NN, VI, above_zero, differences, mean_over_seeds
 from esscher.papers.games.calibration import Calibration, NeighbourEntropy, VariationalEntropy
 from esscher.papers.games.evaluation import gradient_panels
 from esscher.papers.games.networks import Discriminator, Game, GaussianNoise, Generator
@@ -196,10 +196,10 @@ def gradient_effects(rows: Rows) -> list[Row]:
         for process in dict.fromkeys(row["process"] for row in rows):
             net = {seed: sign * value for seed, value in _by_seed(rows, process, (VI, INFERENCE), measure).items()}
             if against is None:
-                effect = over_seeds({seed: value - 1 for seed, value in net.items()})
+                effect = mean_over_seeds({seed: value - 1 for seed, value in net.items()})
             else:
                 others = {seed: sign * value for seed, value in _by_seed(rows, process, against, measure).items()}
-                effect = over_seeds(differences(others, net))
+                effect = mean_over_seeds(differences(others, net))
             table.append({"claim": claim, "process": process, "effect": effect, "verdict": above_zero(effect)})
     return table
 

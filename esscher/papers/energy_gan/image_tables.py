@@ -13,7 +13,7 @@ from pathlib import Path
 from esscher.core.estimate import Estimate
 from esscher.core.storage import read_tensors, write_file
 from esscher.papers.energy_gan.ranking import FURTHER, RANKING_COLUMNS, ranking_panels
-from esscher.papers.energy_gan.tables import CONST, GAN, NN, above_zero, differences, over_seeds
+from esscher.papers.energy_gan.tables import CONST, GAN, NN, above_zero, differences, mean_over_seeds
 from esscher.papers.study import Row, Rows, means_over_seeds, table_rows
 from esscher.reports.plots import save_figure
 
@@ -48,7 +48,7 @@ def probe_effects(rows: Rows) -> list[Row]:
         for column in PROBES:
             of_model = {model: _by_seed(rows, images, model, column) for model in published}
             for other in (RANDOM, GAN, CONST):
-                effect = over_seeds(differences(of_model[other], of_model[NN]), unit="points")
+                effect = mean_over_seeds(differences(of_model[other], of_model[NN]), unit="points")
                 thesis = round(published[other] - published[NN], 3) if column == FEATURES and images == "MNIST" else None
                 about = {"images": images, "layer": column.removeprefix("probe, "), "against": other}
                 table.append({**about, "less error": effect, "thesis": thesis, "verdict": above_zero(effect)})
@@ -64,7 +64,7 @@ def ranking_effects(rows: Rows) -> list[Row]:
         compared = [(model, "", of_model[model]) for model in reversed(RANKED_MODELS)]
         compared += [(NN, other, differences(of_model[NN], of_model[other])) for other in (GAN, CONST)]
         for model, other, by_seed in compared:
-            effect = over_seeds(by_seed)
+            effect = mean_over_seeds(by_seed)
             about = {"images": images, "model": model, "against": other}
             table.append({**about, FURTHER: effect, "verdict": above_zero(effect)})
     return table
@@ -82,8 +82,8 @@ def _by_seed(rows: Rows, images: str, model: str, column: str) -> dict[int, floa
 def keep(folder: Path, rows: Rows, missing: int, rankings: Mapping[str, Path]) -> dict[str, list[Row]]:
     """Write the tables of these rows to `images.json`, and the figure of the rankings whose files, by game, are all there;
     returns the tables."""
-    tables = {
-        "rows": list(rows),
+    tables: dict[str, list[Row]] = {
+        "rows": [dict(row) for row in rows],
         "probes": levels(rows, (*PROBES, MEAN_IMAGE)),
         "probe effects": probe_effects(rows),
         "rankings": levels(rows, (*RANKING_COLUMNS, MEAN_IMAGE)),

@@ -71,7 +71,7 @@ def differences(left: Mapping[int, float], right: Mapping[int, float]) -> dict[i
     return {seed: left[seed] - right[seed] for seed in sorted(set(left) & set(right))}
 
 
-def over_seeds(values: Mapping[int, float], unit: str = "") -> Estimate | None:
+def mean_over_seeds(values: Mapping[int, float], unit: str = "") -> Estimate | None:
     """The mean with Student's interval over seeds; None for fewer than two."""
     rows = [{"": 0, "effect": Estimate.exact(value, unit=unit)} for value in values.values()]
     means = means_over_seeds(rows, ("",))
@@ -81,7 +81,7 @@ def over_seeds(values: Mapping[int, float], unit: str = "") -> Estimate | None:
 def ratio_over_seeds(near: Mapping[int, float], far: Mapping[int, float]) -> Estimate | None:
     """The geometric mean of ratios, over the seeds that both have; None for fewer than two."""
     logs = ({seed: math.log(value) for seed, value in values.items()} for values in (near, far))
-    mean = over_seeds(differences(*logs))
+    mean = mean_over_seeds(differences(*logs))
     return None if mean is None else mean.map(math.exp)
 
 
