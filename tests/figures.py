@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import figures_bad_gan
+import figures_energy_gan_images
 import figures_gam
 import figures_images
 import figures_laboratory
@@ -45,6 +46,8 @@ COMMANDS = {
     "eforcing_images": "esscher reproduce eforcing-images --scale small --seeds 5 --out runs/eforcing-images",
     "energy_gan": "esscher reproduce energy-gan --scale small --seeds 3 --out runs/energy-gan",
     "bad_gan": "esscher reproduce bad-gan --scale small --seeds 3 --out runs/bad-gan",
+    "energy_gan_images": "esscher reproduce energy-gan-images --scale small --seeds 3 --out runs/energy-gan-images",
+    "energy_gan_gradients": "esscher reproduce energy-gan-gradients --scale small --seeds 3 --out runs/energy-gan-gradients",
     "xlnet_spans": "esscher reproduce xlnet-spans --scale small --seeds 3 --out runs/xlnet-spans",
     "xlnet_tasks": "esscher reproduce xlnet --scale small --seeds 3 --out runs/xlnet",
     "eforcing_translation": "esscher reproduce eforcing-translation --scale small --seeds 3 --out runs/eforcing-translation",
@@ -59,6 +62,8 @@ COMMANDS = {
 PICTURES = {
     "bad_gan": figures_bad_gan.PICTURES,
     "energy_gan": ("four-gaussians", "biased-pair", "two-spirals"),
+    "energy_gan_images": ("energy_gan_ones",),
+    "energy_gan_gradients": ("gradients-*",),
     "gam": ("gam*",),
     "residual_analyses": ("residual_*",),
     "residual_plateau": ("residual_losses",),
@@ -80,6 +85,8 @@ def record(name: str, folder: Path) -> None:
         "eforcing_lm": figures_text.text_figures, "eforcing_backbones": figures_text.text_figures,
         "eforcing_images": image_figures,
         "energy_gan": energy_gan_figures, "bad_gan": figures_bad_gan.few_label_figures,
+        "energy_gan_images": figures_energy_gan_images.image_figures,
+        "energy_gan_gradients": figures_energy_gan_images.gradient_figures,
         "xlnet_spans": figures_xlnet.span_figures, "xlnet_tasks": figures_xlnet.task_figures,
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
         "residual_plateau": plateau_figures, "residual_converged": converged_figures, "gam_widths": width_figures,
@@ -428,6 +435,8 @@ BLOCKS = {
     ("eforcing_laboratory", "prefix_kl"): lambda figures: laboratory_effects(figures, "prefix KL"),
     ("energy_gan", "claims"): energy_gan_claims,
     ("energy_gan", "table"): energy_gan_table,
+    **{("energy_gan_images", name): block for name, block in figures_energy_gan_images.IMAGE_BLOCKS.items()},
+    **{("energy_gan_gradients", name): block for name, block in figures_energy_gan_images.GRADIENT_BLOCKS.items()},
     **{("xlnet_tasks", name): block for name, block in figures_xlnet.TASK_BLOCKS.items()},
     ("xlnet_spans", "table"): figures_xlnet.span_table,
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),

@@ -1,6 +1,8 @@
 """Cells of the tables in the docs: estimates with their intervals, and names as plain text."""
 
+import json
 import re
+from pathlib import Path
 
 STUDENT_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # quantiles, by number of seeds
 
@@ -40,3 +42,15 @@ def unfinished(missing: object) -> str:
     return (
         f"\n{missing} rows are not made yet; what has one seed has no interval, and its verdict is *open*.\n" if missing else ""
     )
+
+
+def kept_tables(file: Path, *tables: str) -> dict[str, object]:
+    """How many rows are missing, and these tables of a file with their estimates rounded."""
+    content = json.loads(file.read_text())
+    kept = {
+        name: [
+            {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content[name]
+        ]
+        for name in tables
+    }
+    return {"missing": content["missing"], **kept}

@@ -1,10 +1,9 @@
 """Blocks of `figures.py` on XLNet: exact spans, from `spans.json` of its recipe, and tasks, from `tasks.json`."""
 
-import json
 from functools import partial
 from pathlib import Path
 
-from figures_cells import rounded, unfinished, with_interval
+from figures_cells import kept_tables, unfinished, with_interval
 
 WAYS = ("naive Bayes", "no pretraining", "causal LM", "denoising", "permutation LM", "MiniLM")
 TASKS = {  # and what chance has
@@ -18,19 +17,7 @@ TASKS = {  # and what chance has
 
 def span_figures(folder: Path) -> dict[str, object]:
     """The effects of `spans.json`, rounded."""
-    return _kept(folder / "spans.json", "effects")
-
-
-def _kept(file: Path, *tables: str) -> dict[str, object]:
-    """How many rows are missing, and these tables of a file with their estimates rounded."""
-    content = json.loads(file.read_text())
-    kept = {
-        name: [
-            {key: rounded(value) if isinstance(value, dict) else value for key, value in row.items()} for row in content[name]
-        ]
-        for name in tables
-    }
-    return {"missing": content["missing"], **kept}
+    return kept_tables(folder / "spans.json", "effects")
 
 
 def span_table(figures: dict[str, object]) -> str:
@@ -57,7 +44,7 @@ def span_table(figures: dict[str, object]) -> str:
 
 def task_figures(folder: Path) -> dict[str, object]:
     """Accuracies and effects of `tasks.json`, rounded."""
-    return _kept(folder / "tasks.json", "levels", "effects", "spans")
+    return kept_tables(folder / "tasks.json", "levels", "effects", "spans")
 
 
 def task_status(figures: dict[str, object]) -> str:

@@ -8,19 +8,15 @@ import pytest
 from esscher.core.estimate import Estimate
 from esscher.core.storage import write_json
 from esscher.papers import find_recipe
-from esscher.papers.energy_gan.objectives import Gate
 from esscher.papers.energy_gan.recipe import (
-    MODELS,
     OPTIONS,
     game_folder,
-    image_games,
-    make_image_row,
     make_option_row,
     make_row,
     planar_game_settings,
     summarise_plane,
 )
-from esscher.papers.energy_gan.tables import DIVERGENCES, EXACT, PAPER, judge_claims
+from esscher.papers.energy_gan.tables import DIVERGENCES, EXACT, MODELS, PAPER, judge_claims
 from esscher.papers.games.calibration import NeighbourEntropy
 from esscher.papers.games.points import PROCESSES
 from esscher.papers.study import OPEN, REFUTED, REPRODUCED, ROW_FILE, StudyContext
@@ -35,9 +31,6 @@ def test_smoke(tmp_path: Path, monkeypatch):
     assert set(plane["rows"][0]) > {*DIVERGENCES, EXACT} and {claim["verdict"] for claim in plane["claims"]} == {OPEN}
     assert (tmp_path / "report.html").is_file() and (tmp_path / "two-spirals.png").is_file()
     assert [row["option"] for row in result["options"]] == list(OPTIONS)[:2]
-    assert [row["model"] for row in result["images"]] == ["random", "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"]
-    assert all(0 <= row["probe"].value <= 100 and row["mean image"].value > 0 for row in result["images"])
-    assert (tmp_path / "digits" / "egan-ent-nn-seed0" / "ranked.png").is_file()
     monkeypatch.setattr("esscher.papers.games.networks.Trainer", None)  # nothing is trained again
     context = StudyContext(scale="smoke", out=tmp_path)
     row = make_row(context, "biased pair", "GAN", 0)
@@ -58,17 +51,7 @@ def test_published_settings():
     )
     with pytest.raises(ValueError, match="There is no row 'plane', 'GAN'; known are four Gaussians"):
         planar_game_settings("small", "plane", "GAN")
-
-
-def test_published_settings_of_images():
-    games = image_games("paper")
-    mnist, cifar = games["MNIST"].games["EGAN-Ent-NN"][0], games["CIFAR-10"].games["EGAN-Ent-VI"][0]
-    assert mnist.gate == Gate(-1.2, 0.1) and mnist.temperature == 0.02 * 200
-    nets = games["CIFAR-10"].nets
-    assert (nets.noise_size, nets.positive, cifar.smoothness, cifar.temperature) == (100, True, 0.01, 0.1)
     context = StudyContext(scale="smoke", out=Path("nowhere"))
-    with pytest.raises(ValueError, match="There is no row 'faces', 'GAN'"):
-        make_image_row(context, "faces", "GAN", 0)
     with pytest.raises(ValueError, match="There is no option 'none'; known are direction over"):
         make_option_row(context, "none", 0)
 

@@ -23,7 +23,7 @@ def test_a_probe_finds_classes_that_are_linear_in_the_features_only():
         def forward(self, x):
             return torch.stack([x.prod(-1), x[:, 0]], -1)
 
-    good, bad = probe_error(game(Product()), train, test), probe_error(game(nn.Identity()), train, test)
+    good, bad = probe_error(Product(), train, test), probe_error(nn.Identity(), train, test)
     assert good.value < 15 and bad.value > 30 and good.unit == "%" and good.covers(good.value)
 
 
@@ -60,6 +60,20 @@ def test_networks_of_images(nets):
     assert actual.inference(made).shape == (5, 6) and actual.discriminator.features(made).shape == (5, nets.feature_size)
     energy = actual.discriminator(made)
     assert energy.shape == (5,) and (not nets.positive or bool((energy > 0).all()))
+
+
+@pytest.mark.parametrize("form", ["thesis", "released"])
+def test_a_probe_reads_each_convolution_block_at_a_quarter_of_each_side(form):
+    nets = ImageNets((1, 8, 12), 4, 6, form=form, noise_size=3)
+    discriminator = nets.build(rng=SeededRng(0)).discriminator.eval()
+    x = SeededRng(1).uniform(5, 1, 8, 12)
+    blocks = nets.convolution_blocks(discriminator)
+    assert list(blocks) == ["convolution 1", "convolution 2"]
+    norm = list(discriminator.body)[1]
+    first = torch.nn.functional.leaky_relu((norm if form == "thesis" else nn.Identity())(discriminator.body[0](x)), 0.2)
+    places = first.unflatten(2, (2, -1)).unflatten(4, (3, -1)).mean((3, 5))  # 2 x 3 places
+    assert torch.allclose(blocks["convolution 1"](x), places.flatten(1), atol=1e-6)
+    assert [block(x).shape for block in blocks.values()] == [(5, 6 * 4), (5, 6 * 8)]
 
 
 def test_the_networks_of_the_thesis_have_its_sizes():

@@ -9,8 +9,10 @@ import math
 from collections.abc import Mapping
 
 from esscher.core.estimate import Estimate
-from esscher.papers.study import OPEN, REFUTED, REPRODUCED, Row, Rows, means_over_seeds, table_rows
+from esscher.papers.study import OPEN, REFUTED, REPRODUCED, Row, Rows, means_over_seeds, table_rows, verdict_of
 
+GAN, CONST, VI, NN = "GAN", "EGAN-Const", "EGAN-Ent-VI", "EGAN-Ent-NN"
+MODELS = (GAN, CONST, VI, NN)
 MAIN = ("KL(disc||data)", "KL(gen||data)")
 EXACT = "exact KL(disc||data)"  # without the published floor
 DIVERGENCES = (
@@ -64,12 +66,28 @@ def verdict(effect: Estimate | None, thesis: float) -> str:
     return REPRODUCED if (effect.high < 1) == (thesis < 1) else REFUTED
 
 
+def differences(left: Mapping[int, float], right: Mapping[int, float]) -> dict[int, float]:
+    """Left minus right in each seed that both have."""
+    return {seed: left[seed] - right[seed] for seed in sorted(set(left) & set(right))}
+
+
+def mean_over_seeds(values: Mapping[int, float], unit: str = "") -> Estimate | None:
+    """The mean with Student's interval over seeds; None for fewer than two."""
+    rows = [{"": 0, "effect": Estimate.exact(value, unit=unit)} for value in values.values()]
+    means = means_over_seeds(rows, ("",))
+    return means[0]["effect"] if means else None
+
+
 def ratio_over_seeds(near: Mapping[int, float], far: Mapping[int, float]) -> Estimate | None:
     """The geometric mean of ratios, over the seeds that both have; None for fewer than two."""
-    seeds = sorted(set(near) & set(far))
-    rows = [{"": 0, "log": Estimate.exact(math.log(near[seed] / far[seed]))} for seed in seeds]
-    means = means_over_seeds(rows, ("",))
-    return means[0]["log"].map(math.exp) if means else None
+    logs = ({seed: math.log(value) for seed, value in values.items()} for values in (near, far))
+    mean = mean_over_seeds(differences(*logs))
+    return None if mean is None else mean.map(math.exp)
+
+
+def above_zero(effect: Estimate | None) -> str:
+    """The verdict on the claim that an effect lies above 0; without two seeds it is open."""
+    return OPEN if effect is None else verdict_of(effect)
 
 
 def _by_seed(rows: Rows, process: str, model: str, column: str) -> dict[int, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from esscher.core.estimate import Estimate
@@ -32,6 +32,7 @@ PUBLISHED_FLOOR = 1e-8  # added to both probabilities within the logarithm
 PENALTY, MAX_ITERATIONS = 1e-3, 100  # of the linear probe
 CONFIDENCE = 0.95
 DATA, MADE, DEEPEST = "#c2410c", "#1f5fa8", 12.0
+LONG_ARROWS = 0.95  # the share of arrows that are no longer than a tenth of a panel
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +123,9 @@ def _shares(cell_indices: Int[Tensor, "N"], times: Float[Tensor, "N"], cells: in
     return torch.zeros(cells, dtype=torch.float64).index_add(0, cell_indices, times / times.sum()).clamp(min=0)
 
 
-def probe_error(game: Game, train: Points, test: Points) -> Estimate:
-    """The test error, in percent, of a linear classifier of the discriminator's features."""
-    features, test_features = (
-        eval_in_batches(game.discriminator.body, points.values, 1_000).double() for points in (train, test)
-    )
+def probe_error(features_of: nn.Module, train: Points, test: Points) -> Estimate:
+    """The test error, in percent, of a linear classifier of features, such as the body of a discriminator."""
+    features, test_features = (eval_in_batches(features_of, points.values, 1_000).double() for points in (train, test))
     mean, deviation = features.mean(0), features.std(0).clamp(min=1e-6)
     assert train.labels is not None and test.labels is not None
     weight = fit_linear((features - mean) / deviation, train.labels)
@@ -204,6 +203,30 @@ def planar_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
         axis.set(xlim=(left, right), ylim=(bottom, top), aspect="equal")
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
+    return figure
+
+
+def gradient_panels(models: Mapping[str, Mapping[str, Tensor]]) -> "Figure":
+    """For each model its points over the data, then the arrows along which the generator's loss moves them: by the cost, by the
+    entropy, by both, and by the entropy if its gradient were that of the data. A model is the tensors `points`, `data`, `cost`,
+    `entropy` and `data's` [N, 2], the last three gradients. In a row, arrows have one scale."""
+    figure = blank_figure(2.6 * 5, 2.8 * len(models))
+    for row, (name, shown) in zip(figure.subplots(len(models), 5, squeeze=False), models.items(), strict=True):
+        low, high = shown["data"].amin(0), shown["data"].amax(0)
+        arrows = {"the cost": shown["cost"], "the entropy": shown["entropy"]}
+        arrows |= {"both": shown["cost"] + shown["entropy"], "the entropy of the data": shown["data's"]}
+        longest = float(torch.cat([shown["cost"], shown["entropy"]]).norm(dim=-1).quantile(LONG_ARROWS))
+        row[0].scatter(*shown["data"].T.tolist(), s=2, color=DATA, alpha=0.5, linewidths=0)
+        row[0].scatter(*shown["points"].T.tolist(), s=2, color=MADE, alpha=0.5, linewidths=0)
+        row[0].set_title(f"{name}: points", fontsize=10)
+        for axis, (title, gradient) in zip(row[1:], arrows.items(), strict=True):
+            scale = longest / (0.1 * float((high - low).max()))
+            style = {"angles": "xy", "scale_units": "xy", "scale": max(scale, 1e-12), "width": 0.004, "color": MADE}
+            axis.quiver(*shown["points"].T.tolist(), *(-gradient).T.tolist(), **style)
+            axis.set_title(title, fontsize=10)
+        for axis in row:
+            box = {"xlim": (float(low[0]), float(high[0])), "ylim": (float(low[1]), float(high[1]))}
+            axis.set(**box, aspect="equal", xticks=[], yticks=[])
     return figure
 
 

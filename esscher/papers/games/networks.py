@@ -219,6 +219,17 @@ class ImageNets:
                     nn.init.zeros_(layer.bias)
         return Game(generator, discriminator, encoder)
 
+    def convolution_blocks(self, discriminator: Discriminator) -> dict[str, nn.Module]:
+        """By name, what a discriminator does to an image up to the end of each convolution block but the features themselves,
+        averaged to a quarter of each side, where the last block ends: as many places for every probe."""
+        assert isinstance(discriminator.body, nn.Sequential)
+        layers, places = list(discriminator.body), (self.image[1] // 4, self.image[2] // 4)
+        ends = [end for end, layer in enumerate(layers, 1) if isinstance(layer, nn.LeakyReLU) and end < len(layers) - 1]
+        return {
+            f"convolution {number}": nn.Sequential(*layers[:end], nn.AdaptiveAvgPool2d(places), nn.Flatten())
+            for number, end in enumerate(ends, 1)
+        }
+
     @property
     def feature_size(self) -> int:
         """The number of features of the discriminator, which a probe reads."""
