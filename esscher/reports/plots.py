@@ -30,7 +30,8 @@ ColouredSeries = tuple[str, Sequence[float], Sequence[Estimate]]
 
 
 def intervals(rows: Mapping[str, Estimate], *, label: str, truth: float | None = None, truth_label: str = "exact") -> "Figure":
-    """One horizontal interval per row, and the exact value as a vertical line if `truth` is known."""
+    """One horizontal interval per row, and the exact value as a vertical line if `truth` is known. The first row is the base, in
+    grey, unless rows are differences, whose `truth` is 0."""
     figure, axes = _canvas(6.4, 0.9 + 0.45 * len(rows))
     _draw_intervals(axes, rows, label, truth, truth_label)
     return figure
@@ -49,7 +50,7 @@ def interval_panels(panels: Mapping[str, tuple[Mapping[str, Estimate], str, floa
 
 def _draw_intervals(axes: "Axes", rows: Mapping[str, Estimate], label: str, truth: float | None, truth_label: str) -> None:
     for row, (name, estimate) in enumerate(rows.items()):
-        colour = BASE if row == 0 else TILTED
+        colour = BASE if row == 0 and truth != 0 else TILTED
         axes.plot([estimate.low, estimate.high], [row, row], color=colour, linewidth=5, alpha=0.35, solid_capstyle="round")
         axes.plot([estimate.value], [row], "o", color=colour)
         where = (estimate.value, row)
