@@ -250,7 +250,7 @@ def _label_bars(axes: "Axes", names: Sequence[str], series: int, label: str) -> 
     axes.set_yticks([group + 0.4 - 0.4 / series for group in range(len(names))], names)
     axes.invert_yaxis()
     axes.set_xlabel(label)
-    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=series, fontsize=9)
+    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=min(series, 3), fontsize=9)
 
 
 def _errors(estimates: Sequence[Estimate]) -> tuple[list[float], tuple[list[float], list[float]]]:
