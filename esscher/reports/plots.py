@@ -30,8 +30,8 @@ ColouredSeries = tuple[str, Sequence[float], Sequence[Estimate]]
 
 
 def intervals(rows: Mapping[str, Estimate], *, label: str, truth: float | None = None, truth_label: str = "exact") -> "Figure":
-    """One horizontal interval per row, and the exact value as a vertical line if `truth` is known. The first row is the base, in
-    grey, unless rows are differences, whose `truth` is 0."""
+    """One horizontal interval per row, and the exact value as a vertical line if `truth` is known. The first row is the base,
+    in grey, unless rows are differences, whose `truth` is 0."""
     figure, axes = _canvas(6.4, 0.9 + 0.45 * len(rows))
     _draw_intervals(axes, rows, label, truth, truth_label)
     return figure
