@@ -35,8 +35,8 @@ def claims_of(scale: str) -> Claims:
         return []
     alone = {k: Side(ALONE, f"MoS of {k}") for k in FIXED_SWEEP} | {COMPONENTS: Side(WORDS, MOS)}
     equal = {k: Side(EQUAL_SIZE, f"MoS of {k}") for k in SWEEP} | {COMPONENTS: Side(WORDS, MOS)}
-    components = component_claims("alone", alone) + component_claims("at equal size", equal)
-    return [*head_claims(WORDS), *components, *tuned_claims(AWD), *character_claims(CHARACTERS)]
+    sweeps = [*component_claims("alone", alone), *component_claims("at equal size", equal)]
+    return [*head_claims(WORDS), *sweeps, *tuned_claims(AWD), *character_claims(CHARACTERS)]
 
 
 def head_claims(study: str) -> Claims:

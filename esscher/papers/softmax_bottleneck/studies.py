@@ -29,7 +29,7 @@ TRAINING = TrainingConfig(
     steps=3_000, batch_size=20, optimizer="adam", learning_rate=0.01, schedule="cosine", warmup_steps=200, max_grad_norm=0.25,
     evaluate_every=1_000,
 )  # fmt: skip
-AWD_BASE = AwdLstmConfig(  # dropout rates about a quarter of the published ones
+AWD_BASE = AwdLstmConfig(  # dropout rates a quarter to a fifth of the published ones
     layers=2, inner=96, dropout=0.1, input_dropout=0.1, between_dropout=0.05, weight_dropout=0.1, word_dropout=0.02
 )
 AWD_TRAINING = TrainingConfig(

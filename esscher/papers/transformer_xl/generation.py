@@ -24,7 +24,7 @@ class Continued(NamedTuple):
 def continue_stream(base: NetworkBase, prompt: Int[Tensor, "P"], length: int, *, rng: Rng) -> Continued:
     """Draw `length` tokens after a prompt of at least one token; the memory has the prompt, and then each drawn segment."""
     memory, segment, tokens, log_probs = base.init_memory(1), base.space.max_length, [], []
-    for read in prompt[None].split(segment, 1):
+    for read in torch.split(prompt[None], segment, 1):
         _, memory = base.read(memory, read)
     for first in range(0, length, segment):
         size, segment_rng = min(segment, length - first), rng.stream("segment", first)
