@@ -22,7 +22,9 @@ import figures_images
 import figures_laboratory
 import figures_residual
 import figures_risk
+import figures_softmax_bottleneck
 import figures_text
+import figures_transformer_xl
 import figures_translation
 import figures_xlnet
 from figures_cells import plain, rounded, unfinished, with_interval
@@ -56,6 +58,8 @@ COMMANDS = {
     "gam_widths": "esscher reproduce gam --scale small, with other networks (_base and _student of gam/rows.py)",
     "residual": "esscher reproduce residual --scale small --seeds 3 --out runs/residual",
     "residual_analyses": "esscher reproduce residual-analyses --scale small --out runs/residual-analyses",
+    "softmax_bottleneck": "esscher reproduce softmax-bottleneck --scale small --seeds 3 --out runs/softmax-bottleneck",
+    "transformer_xl": "esscher reproduce transformer-xl --scale small --seeds 3 --out runs/transformer-xl",
     "residual_plateau": "esscher reproduce residual --scale plateau --seeds 3 --out runs/plateau",
     "residual_converged": "esscher reproduce residual --scale converged --seeds 3 --out runs/residual_converged",
 }
@@ -91,6 +95,8 @@ def record(name: str, folder: Path) -> None:
         "gam": gam_figures, "residual": residual_figures, "residual_analyses": analyses_figures,
         "residual_plateau": plateau_figures, "residual_converged": converged_figures, "gam_widths": width_figures,
         "gam_weak": gam_figures,
+        "softmax_bottleneck": figures_softmax_bottleneck.bottleneck_figures,
+        "transformer_xl": figures_transformer_xl.memory_figures,
     }  # fmt: skip
     figures = readers[name](folder)
     content = {"command": COMMANDS[name], "figures": figures}
@@ -441,6 +447,8 @@ BLOCKS = {
     ("xlnet_spans", "table"): figures_xlnet.span_table,
     ("eforcing_laboratory", "own_kl"): lambda figures: laboratory_effects(figures, "after own prefixes"),
     ("quickstart", "hash"): hash_table,
+    **{("softmax_bottleneck", name): block for name, block in figures_softmax_bottleneck.BLOCKS.items()},
+    **{("transformer_xl", name): block for name, block in figures_transformer_xl.BLOCKS.items()},
 }
 
 

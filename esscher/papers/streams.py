@@ -2,7 +2,7 @@
 The run folder keeps the log-probability of every test token, so that models are compared token by token."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -85,11 +85,15 @@ def stream_run(
 
 def stream_rows(context: StudyContext, studies: Sequence[StreamStudy]) -> list[Row]:
     """All rows of all studies, with the bits that each saves against the baseline of its study."""
-    rows = []
+    return [row for *_, of_model in rows_by_model(context, studies) for row in of_model]
+
+
+def rows_by_model(context: StudyContext, studies: Sequence[StreamStudy]) -> Iterator[tuple[StreamStudy, str, int, list[Row]]]:
+    """Study, model, seed and rows of every model, one after the other, so that a recipe can keep what is made so far."""
     for study in studies:
-        by_model = context.rows(study, partial(train_and_measure, context, study))
-        rows += with_savings(context, study, [row for modes in by_model for row in modes["rows"]])
-    return rows
+        for model, seed in context.names(study):
+            made = context.row(study.name, model, seed, partial(train_and_measure, context, study, model, seed))
+            yield study, model, seed, with_savings(context, study, made["rows"])
 
 
 def train_and_measure(context: StudyContext, study: StreamStudy, model: str, seed: int, run_dir: Path) -> dict[str, list[Row]]:

@@ -1,28 +1,26 @@
 """Recipes on long memory: what they study, how rows are compared, and the smallest run of each."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from esscher.bases.network import build_network
+from esscher.bases.network import build_base, build_network
 from esscher.core.estimate import Estimate
+from esscher.core.randomness import SeededRng
+from esscher.core.space import Space
 from esscher.core.storage import write_tensors
 from esscher.networks.transformer_config import TransformerXLConfig
 from esscher.papers.streams import SCORES, EvaluationMode, StreamStudy, over_seeds, save_over_seeds, with_savings
 from esscher.papers.study import StudyContext
-from esscher.papers.transformer_xl import recipe
-from esscher.papers.transformer_xl.recipe import (
-    LSTM,
-    NO_MEMORY,
-    XL,
-    local_studies,
-    longer_studies,
-    memory_studies,
-    run_transformer_xl,
-)
+from esscher.papers.transformer_xl import studies
+from esscher.papers.transformer_xl.claims import LSTM, NO_MEMORY, XL, claims_of
+from esscher.papers.transformer_xl.generation import continue_stream
 from esscher.papers.transformer_xl.recipe import run_local_xl as run_local
+from esscher.papers.transformer_xl.recipe import run_transformer_xl
+from esscher.papers.transformer_xl.studies import local_studies, longer_studies, memory_studies
 
 
 @pytest.mark.slow
@@ -36,6 +34,12 @@ def test_the_smoke_scales_make_every_row_once(tmp_path):
     assert [row["model"] for row in actual["context lengths"]] == [NO_MEMORY, XL, LSTM]
     for row in actual["context lengths"]:
         assert all(value.value in (8, 16, 24) for value in row.values() if isinstance(value, Estimate))
+    (sample,) = actual["samples"]
+    assert 180 < len(sample["prompt"]) <= 200 and 400 < len(sample["sample"]) <= 500, "unknown characters are not shown"
+    assert sample["own bits"].unit == "bits per token" and sample["own bits"].n == 500
+    result = json.loads((tmp_path / "memory/transformer_xl.json").read_text())
+    assert result["missing"] == 0 and len(result["levels"]) == 7 and result["samples"][0]["sample"] == sample["sample"]
+    assert len(result["effects"]) == 5 and {row["verdict"] for row in result["effects"]} == {"open"}
     assert "Transformer-XL" in (tmp_path / "memory/report.html").read_text()
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("row.json")}
     assert run_transformer_xl(StudyContext(scale="smoke", out=tmp_path / "memory", seeds=1))["rows"] == actual["rows"]
@@ -44,8 +48,8 @@ def test_the_smoke_scales_make_every_row_once(tmp_path):
 
 
 def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
-    absent = {name: (type(data)(str(tmp_path / name)), *rest) for name, (data, *rest) in recipe.TEXTS.items()}
-    monkeypatch.setattr(recipe, "TEXTS", absent)
+    absent = {name: (type(data)(str(tmp_path / name)), *rest) for name, (data, *rest) in studies.TEXTS.items()}
+    monkeypatch.setattr(studies, "TEXTS", absent)
     actual, missing = memory_studies("small")
     assert actual == [] and len(missing) == 3 and "is not here" in missing[0]
     for scale in ("smoke", "paper"):
@@ -60,12 +64,12 @@ def test_what_is_studied_at_each_scale(tmp_path, monkeypatch):
 
 def test_the_longer_study_has_networks_of_one_size():
     with torch.device("meta"):
-        sizes = [build_network(config, 28).parameters() for config in (recipe.RECURRENT, recipe.SMALL)]
+        sizes = [build_network(config, 28).parameters() for config in (studies.RECURRENT, studies.SMALL)]
     recurrent, transformer = (sum(weight.numel() for weight in weights) for weights in sizes)
     assert recurrent == pytest.approx(transformer, rel=0.02) and not longer_studies("paper")
     (study,) = longer_studies("smoke")
     assert list(study.models) == [NO_MEMORY, XL, LSTM] and study.names_for_seed(1) == ()
-    assert len({replace(run, base=recipe.SMALL) for run in study.models.values()}) == 1
+    assert len({replace(run, base=studies.SMALL) for run in study.models.values()}) == 1
 
 
 def test_released_evaluations_count_the_position_itself():
@@ -104,3 +108,45 @@ def test_rows_are_compared_token_by_token_and_seed_by_seed(tmp_path):
     save_over_seeds([], tmp_path / "none.png")
     save_over_seeds(over_seeds(actual), tmp_path / "bits.png")
     assert (tmp_path / "bits.png").exists() and not (tmp_path / "none.png").exists()
+
+
+@torch.no_grad()
+def test_a_sample_goes_on_from_its_memory():
+    """Drawn again with the same random numbers, each token from its distribution given everything before it, which is read anew
+    in the same segments; the prompt and the sample end in the middle of one."""
+    base = build_base(TransformerXLConfig(8, 2, 2, 16, memory=3), Space(5, 3), rng=SeededRng(3)).eval()
+    for weight in base.parameters():
+        weight.add_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(weight.numel())))
+    prompt, length = torch.tensor([1, 4, 0, 2]), 20
+    sample = continue_stream(base, prompt, length, rng=SeededRng(0))
+
+    def next_scores(tokens, first):
+        """The score of every token after the prompt and these tokens, of which those from `first` on are of its segment."""
+        memory = base.init_memory(1)
+        for part in (prompt[:3], prompt[3:], *tokens[:first].split(3)):
+            if len(part):
+                _, memory = base.read(memory, part[None])
+        rows = [base.read(memory, torch.cat([tokens[first:], torch.tensor([token])])[None])[0][0, -1] for token in range(5)]
+        return torch.stack(rows)
+
+    tokens, scores = torch.empty(0, dtype=torch.long), []
+    for place in range(length):
+        first = place - place % 3
+        choices = SeededRng(0).stream("segment", first).tokens(1, torch.device("cpu")) if place == first else choices
+        each = next_scores(tokens, first)
+        token = choices.categorical(each[None])
+        tokens, scores = torch.cat([tokens, token]), [*scores, float(each[token])]
+    assert sample.tokens.tolist() == tokens.tolist() and len(set(tokens.tolist())) > 2
+    assert sample.log_probs.tolist() == pytest.approx(scores, abs=1e-4)
+
+
+def test_claims_are_of_studies_with_and_without_a_memory():
+    (study,) = longer_studies("smoke")
+    assert [claim.side.model for claim in claims_of([study])] == [XL, XL] and claims_of(local_studies("smoke")[0]) == []
+    window, longer = EvaluationMode(63), EvaluationMode(256)
+    study = replace(study, evaluation_modes={NO_MEMORY: [window], XL: [longer]})
+    sides = [(claim.side.evaluated, claim.against.model, claim.against.evaluated) for claim in claims_of([study])]
+    plain = EvaluationMode().name
+    assert sides == [
+        (plain, NO_MEMORY, plain), (plain, NO_MEMORY, window.name), (longer.name, XL, plain), (plain, LSTM, plain)
+    ]  # fmt: skip

@@ -46,7 +46,7 @@ from esscher.papers.eforcing.text_effects import averages, effects, form_of, los
 from esscher.papers.sources import CC_NEWS, DATA, PENN_TREEBANK, TORONTO_BOOKS, missing_message, wikitext
 from esscher.papers.streams import StreamStudy, over_seeds, stream_rows, stream_run, stream_sections, with_perplexity
 from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate, select, table_rows, validation_history
-from esscher.papers.transformer_xl.recipe import WIKITEXT_XL
+from esscher.papers.transformer_xl.studies import WIKITEXT_XL
 from esscher.reports.document import Picture, Section, Table
 from esscher.reports.plots import curves
 from esscher.samplers.importance import Exhaustive

@@ -1,36 +1,27 @@
 """Transformer-XL (Dai et al., 2019), and beside it Local-XL and convolutions (thesis of Dai, 2020; Wu et al., 2019).
 
-The last study trains longer, with a recurrent network beside the others, and has their relative effective context length.
+The last study trains longer, with a recurrent network beside the others, and has their relative effective context length and a
+long sample. `transformer_xl.json` and `local_xl.json` keep what is made.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
-from pathlib import Path
+import math
+from collections.abc import Sequence
 from typing import Any
+
+import torch
 
 from esscher.bases.network import NetworkBase, with_attention_span
 from esscher.core.randomness import SeededRng
-from esscher.data.config import DataConfig, TokenizerConfig
+from esscher.estimators.intervals import ratio_of_sums
 from esscher.estimators.long_context import HARDEST_SHARES, ContextLosses, context_losses, spread_places
 from esscher.hub import load_base
-from esscher.networks.recurrent_config import LstmConfig
-from esscher.networks.transformer_config import TransformerXLConfig, published_attention_span
-from esscher.papers.sources import DATA, PENN_TREEBANK, missing_message, wikitext
-from esscher.papers.streams import (
-    EvaluationMode,
-    StreamStudy,
-    over_seeds,
-    run_for_seed,
-    save_over_seeds,
-    stream_rows,
-    stream_run,
-    stream_sections,
-)
+from esscher.papers.stream_effects import BITS, effects, keep, levels
+from esscher.papers.streams import StreamStudy, over_seeds, rows_by_model, run_for_seed, save_over_seeds, stream_sections
 from esscher.papers.study import Row, Rows, StudyContext, cached_json, table_rows
+from esscher.papers.transformer_xl.claims import LSTM, NO_MEMORY, XL, claims_of
+from esscher.papers.transformer_xl.generation import continue_stream
+from esscher.papers.transformer_xl.studies import StreamStudies, local_studies, longer_studies, memory_studies
 from esscher.reports.document import Section, Table
-from esscher.training.config import TrainingConfig
-from esscher.workflow.config.train import TrainRun
 from esscher.workflow.processors import prepare_stream_data
 
 PAPER = table_rows(
@@ -46,52 +37,61 @@ LOCAL_XL_PAPER = [
     {"task": "classification", "result": "unchanged"},
     {"task": "SQuAD", "result": "1 point lower"},
 ]
-StreamStudies = tuple[list[StreamStudy], list[str]]  # and a message for each text that was not found
-NO_MEMORY, XL, LSTM = "no memory", "Transformer-XL", "LSTM"
-HELD_OUT = 0.01  # of excerpts: 100,000 bytes for validation and as many for the test
-SEGMENT = 64
-
-TEXTS = {  # data, and the unit of the bits
-    "text8": (DataConfig(str(DATA / "text8-10M/text8.10M.gz"), split="raw", held_out=HELD_OUT), "character"),
-    "enwik8": (DataConfig(str(DATA / "enwik8-10M/enwik8.10M.gz"), split="raw", held_out=HELD_OUT), "byte"),
-    "gutenberg": (DataConfig(str(DATA / "gutenberg"), unit="document", split="position", held_out=HELD_OUT), "character"),
-}
-SMALL = TransformerXLConfig(width=128, layers=4, heads=4, feedforward=512, memory=64, norm="pre")
-TRAINING = TrainingConfig(
-    steps=2_000, batch_size=16, learning_rate=2e-3, schedule="cosine", warmup_steps=200, max_grad_norm=0.25,
-    evaluate_every=1_000,
-)  # fmt: skip
-RECURRENT = LstmConfig(width=400, layers=1, embedding=128)  # as many parameters as SMALL
-LONGER = 20_000  # updates
-PAPER_TRAINING = TrainingConfig(
-    optimizer="adam", learning_rate=2.5e-4, schedule="cosine", max_grad_norm=0.25, evaluate_every=4_000
-)
-WIKITEXT_XL = TransformerXLConfig(
-    width=410, layers=16, heads=10, head_width=41, feedforward=2100, dropout=0.1, memory=150,
-    cutoffs=(20_000, 40_000, 200_000),
-)  # fmt: skip
+PROMPT, SAMPLE = 200, 500  # tokens of the long sample
 
 
 def run_transformer_xl(context: StudyContext) -> dict[str, Any]:
     """Models with and without a memory on every text of the scale, and how far back each of the longest trained ones looks."""
     studies, missing = memory_studies(context.scale)
     studies = [*studies, *longer_studies(context.scale)]
-    return _run(context, "Transformer-XL: what a memory is worth", "transformer_xl.png", (studies, missing), PAPER)
+    return _run(context, "Transformer-XL: what a memory is worth", "transformer_xl", (studies, missing), PAPER)
 
 
 def run_local_xl(context: StudyContext) -> dict[str, Any]:
     """Full attention, local attention and convolutions in one stack."""
-    return _run(context, "What a layer mixes positions by", "local_xl.png", local_studies(context.scale), LOCAL_XL_PAPER)
+    return _run(context, "What a layer mixes positions by", "local_xl", local_studies(context.scale), LOCAL_XL_PAPER)
 
 
-def _run(context: StudyContext, title: str, figure: str, studies: StreamStudies, paper: Rows) -> dict[str, Any]:
-    rows = stream_rows(context, studies[0])
-    save_over_seeds(over_seeds(rows), context.out / figure)
+def _run(context: StudyContext, title: str, name: str, made_of: StreamStudies, paper: Rows) -> dict[str, Any]:
+    studies, missing = made_of
+    rows: list[Row] = []
+    lengths: list[Row] = []
+    samples: list[Row] = []
+    keep_results(context, name, studies, rows, lengths, samples)
+    for study, model, seed, of_model in rows_by_model(context, studies):
+        rows += of_model
+        if LSTM in study.models and model == XL:
+            samples.append(sample_row(context, study, seed))
+        if LSTM in study.models and model == study.names_for_seed(seed)[-1]:
+            lengths += context_rows(context, study, seed)
+        keep_results(context, name, studies, rows, lengths, samples)
     about = "Networks of one size that learn one long text in order, in as many updates, and are measured on the rest of it."
-    lengths = [row for study in studies[0] if LSTM in study.models for row in context_rows(context, study)]
-    tables = {"rows": rows, "over seeds": over_seeds(rows), "context lengths": lengths, "paper": paper}
-    effective = Section("Relative effective context length", ABOUT_CONTEXT, [Table("Lengths", lengths)])
-    return context.publish(title, about, [*stream_sections(rows), effective], tables, studies[1])
+    found = effects(claims_of(studies), rows)
+    tables = {
+        "rows": rows, "over seeds": over_seeds(rows), "effects": found, "context lengths": lengths, "samples": samples,
+        "paper": paper,
+    }  # fmt: skip
+    sections = [
+        Section("Claims", "Bits saved, over seeds.", [Table("Effects over seeds", found)]),
+        *stream_sections(rows),
+        Section("Relative effective context length", ABOUT_CONTEXT, [Table("Lengths", lengths)]),
+        Section("Samples", ABOUT_SAMPLES, [Table("Samples", samples)]),
+    ]
+    return context.publish(title, about, sections, tables, missing)
+
+
+def keep_results(
+    context: StudyContext, name: str, studies: Sequence[StreamStudy], rows: Rows, lengths: Rows, samples: Rows
+) -> None:
+    """Write what is made so far to a file of this name, and the figure of what has two seeds."""
+    made = {(row["text"], row["model"], row["seed"]) for row in rows}
+    planned = sum(len(context.names(study)) for study in studies)
+    tables = {
+        "levels": levels(rows, (BITS,)), "effects": effects(claims_of(studies), rows), "context lengths": lengths,
+        "samples": samples, "rows": rows,
+    }  # fmt: skip
+    keep(context.out / f"{name}.json", planned - len(made), tables)
+    save_over_seeds(over_seeds(rows), context.out / f"{name}.png")
 
 
 ABOUT_CONTEXT = (
@@ -99,13 +99,14 @@ ABOUT_CONTEXT = (
     "that are hardest for the group. The model without a memory reads a segment, Transformer-XL four segments back in each "
     "layer."
 )
+ABOUT_SAMPLES = "Transformer-XL after a prompt from the start of the test text, with its memory, as in training."
 
 
-def context_rows(context: StudyContext, study: StreamStudy) -> list[Row]:
-    """The relative effective context length of the models of a study, for each seed, in tokens."""
+def context_rows(context: StudyContext, study: StreamStudy, seed: int) -> list[Row]:
+    """The relative effective context length of the models of a study with a seed, in tokens."""
     positions, step, longest = (40, 8, 24) if context.scale == "smoke" else (2_000, 32, 384)
 
-    def measure(seed: int) -> list[Row]:
+    def measure() -> list[Row]:
         splits = prepare_stream_data(run_for_seed(context, study, XL, seed))
         tokens, lengths, losses = splits.test.tokens, tuple(range(step, longest + 1, step)), {}
         for model in study.models:
@@ -126,155 +127,22 @@ def context_rows(context: StudyContext, study: StreamStudy) -> list[Row]:
             for model in losses
         ]
 
-    seeds = range(context.seeds if study.repeated_over_seeds is None else 1)
-    folders = {seed: context.run_dir(study.name, XL, seed) for seed in seeds}
-    return [row for seed in seeds for row in cached_json(folders[seed] / "context.json", partial(measure, seed))]
+    return list(cached_json(context.run_dir(study.name, XL, seed) / "context.json", measure))
 
 
-def memory_studies(scale: str) -> StreamStudies:
-    """The same stack with and without a memory."""
-    if scale == "paper":
-        return _published(), []
-    modes = {
-        NO_MEMORY: [EvaluationMode(SEGMENT - 1)],
-        XL: [EvaluationMode(128), EvaluationMode(256), EvaluationMode(512), EvaluationMode(512, clamp=128)],
-    }
-    if scale == "smoke":
-        modes = {NO_MEMORY: [EvaluationMode(15)], XL: [EvaluationMode(32)]}
-    return _studies(scale, TEXTS, {NO_MEMORY: {"memory": 0}, XL: {}}, modes)
+def sample_row(context: StudyContext, study: StreamStudy, seed: int) -> Row:
+    """What Transformer-XL continues the start of the test text with, and the bits of each character under itself."""
+    run_dir = context.run_dir(study.name, XL, seed)
 
+    def make() -> Row:
+        splits = prepare_stream_data(run_for_seed(context, study, XL, seed))
+        base, _ = load_base(run_dir)
+        assert isinstance(base, NetworkBase)
+        prompt = splits.test.tokens[:PROMPT]
+        sample = continue_stream(base.eval(), prompt, SAMPLE, rng=SeededRng(seed, "sample"))
+        texts = [splits.tokenizer.decode([tokens.tolist()])[0] for tokens in (prompt, sample.tokens)]
+        bits = -sample.log_probs.double() / math.log(2)
+        own = ratio_of_sums(bits, torch.ones_like(bits), confidence=0.95, unit="bits per token")
+        return {"text": study.name, "model": XL, "seed": seed, "prompt": texts[0], "sample": texts[1], "own bits": own}
 
-def longer_studies(scale: str) -> list[StreamStudy]:
-    """text8 for ten times as many updates, one seed, with a recurrent network of as many parameters."""
-    if scale == "paper":
-        return []
-    modes = {NO_MEMORY: [EvaluationMode(SEGMENT - 1)], XL: [EvaluationMode(256)]}
-    longer = {"docstrings": replace(RECURRENT, width=32, embedding=16), "text8": RECURRENT}
-    studies = []
-    for study in _studies(scale, ["text8"], {NO_MEMORY: {"memory": 0}, XL: {}}, {} if scale == "smoke" else modes)[0]:
-        steps = {"smoke": 80, "small": LONGER}[scale]
-        runs = {name: replace(run, training=replace(run.training, steps=steps)) for name, run in study.models.items()}
-        runs[LSTM] = replace(runs[XL], base=longer[study.name])
-        studies.append(replace(study, name=f"{study.name}, {steps:,} updates", models=runs, repeated_over_seeds=()))
-    return studies
-
-
-def local_studies(scale: str) -> StreamStudies:
-    """The same stack with full attention, local attention and convolutions."""
-    models: dict[str, dict[str, object]] = {
-        XL: {},
-        "Local-XL, 32": {"mixers": ("local",), "spans": (32,)},
-        "Local-XL, 16 to 64": {"mixers": ("local",), "spans": (16, 32, 64, 64)},
-        "LightConv": {"mixers": ("lightconv",), "spans": (3, 7, 15, 31), "norm": "pre"},
-        "DynamicConv": {"mixers": ("dynamicconv",), "spans": (3, 7, 15, 31), "norm": "pre"},
-    }
-    return _studies(scale, ["text8"], models, {})
-
-
-def _studies(
-    scale: str, texts: Iterable[str], models: Mapping[str, dict[str, object]], modes: Mapping[str, Sequence[EvaluationMode]]
-) -> StreamStudies:
-    """Models that differ in some settings of one base, on the texts that are on this machine; the first is the baseline."""
-    runs, missing = {}, []
-    if scale == "smoke":  # docstrings, which every machine has
-        tiny = TransformerXLConfig(width=32, layers=2, heads=2, feedforward=64, memory=16)
-        training = TrainingConfig(steps=60, batch_size=16, learning_rate=5e-3, evaluate_every=60)
-        runs["docstrings"] = stream_run(DataConfig(), TokenizerConfig("character"), tiny, training, segment=16), "character"
-    elif scale == "paper":
-        runs["enwik8"] = _enwik8(), "byte"
-    else:
-        for name in texts:
-            data, unit = TEXTS[name]
-            if Path(data.source).exists():
-                tokenizer = TokenizerConfig("byte" if unit == "byte" else "character")
-                runs[name] = stream_run(data, tokenizer, SMALL, TRAINING, segment=SEGMENT), unit
-            else:
-                missing.append(missing_message(data.source))
-    studies = [
-        StreamStudy(
-            name=name, unit=unit, baseline=next(iter(models)), evaluation_modes=modes,
-            models={model: replace(run, base=replace(run.base, **change)) for model, change in models.items()},
-            test_limit=8_000 if scale == "smoke" else None,
-        )
-        for name, (run, unit) in runs.items()
-    ]  # fmt: skip
-    return studies, missing
-
-
-def _enwik8() -> TrainRun:
-    """12 layers, 41 million parameters, on the whole enwik8 (a file of 100,000,000 bytes in the working folder)."""
-    base = TransformerXLConfig(width=512, layers=12, heads=8, head_width=64, feedforward=2048, dropout=0.1, memory=512)
-    training = replace(PAPER_TRAINING, steps=400_000, batch_size=22)
-    return stream_run(DataConfig("enwik8", split="raw"), TokenizerConfig("byte"), base, training, segment=512)
-
-
-def _published() -> list[StreamStudy]:
-    """The settings of the released scripts; for PTB, of which none was released, those of the thesis."""
-    small = _enwik8()
-    large = TransformerXLConfig(
-        width=1024, layers=24, heads=8, head_width=128, feedforward=3072, dropout=0.15, attention_dropout=0.15, memory=768
-    )
-    training = replace(PAPER_TRAINING, steps=400_000, batch_size=64, warmup_steps=4_000)
-    enwik8 = {"12 layers": small, "24 layers": stream_run(small.data, small.tokenizer, large, training, segment=768)}
-    text8 = {
-        name: replace(run, data=DataConfig("text8", split="raw"), tokenizer=TokenizerConfig("character"))
-        for name, run in enwik8.items()
-    }
-    modes = [_same_length(2_100, clamp_len=820), _same_length(3_800, clamp_len=1_000)]
-    ptb = TransformerXLConfig(
-        width=380, layers=16, heads=10, head_width=38, feedforward=900, dropout=0.45, memory=70, attention_dropout=0.2,
-        variational=True,
-    )  # fmt: skip
-    averaged = replace(PAPER_TRAINING, steps=60_000, batch_size=20, swa_start=0.7)
-    words = TokenizerConfig("word", 10_000)
-    penn_treebank = {XL: stream_run(PENN_TREEBANK, words, ptb, averaged, segment=70, segments="random")}
-    return [
-        _study("enwik8", "byte", enwik8, modes),
-        _study("text8", "character", text8, modes),
-        _study("WikiText-103", "word", _wikitext(), [_same_length(640, clamp_len=400), _same_length(1_600, clamp_len=1_000)]),
-        _study("One Billion Word", "word", _billion_words(), [_same_length(128), _same_length(128)]),
-        _study("Penn Treebank", "word", penn_treebank, [EvaluationMode(140)]),
-    ]
-
-
-def _same_length(mem_len: int, clamp_len: int | None = None) -> EvaluationMode:
-    """The evaluation of a released script, all of which have `same_length`."""
-    return EvaluationMode(published_attention_span(mem_len), clamp=clamp_len)
-
-
-def _study(name: str, unit: str, models: Mapping[str, TrainRun], modes: Sequence[EvaluationMode]) -> StreamStudy:
-    """Models that are compared with the first, each with one further mode of evaluation."""
-    by_model = {model: [mode] for model, mode in zip(models, modes, strict=True)}
-    return StreamStudy(name=name, unit=unit, models=models, baseline=next(iter(models)), evaluation_modes=by_model)
-
-
-def _wikitext() -> dict[str, TrainRun]:
-    data, words = wikitext(103), TokenizerConfig("word", vocab_size=267_735)
-    large = TransformerXLConfig(
-        width=1024, layers=18, heads=16, head_width=64, feedforward=4096, dropout=0.2, memory=384,
-        attention_dropout=0.2, cutoffs=(20_000, 40_000, 200_000), div_value=4, untied_biases=True,
-    )  # fmt: skip
-    short = replace(PAPER_TRAINING, steps=200_000, batch_size=60)
-    long = replace(PAPER_TRAINING, steps=4_000_000, batch_size=128, warmup_steps=16_000)
-    return {
-        "16 layers": stream_run(data, words, WIKITEXT_XL, short, segment=150),
-        "18 layers": stream_run(data, words, large, long, segment=384),
-    }
-
-
-def _billion_words() -> dict[str, TrainRun]:
-    words = TokenizerConfig("word", vocab_size=793_471)
-    data = DataConfig("dvruette/lm1b", validation="dvruette/lm1b::test", test="dvruette/lm1b::test")  # both, as released
-    base = TransformerXLConfig(
-        width=1024, layers=18, heads=8, head_width=128, feedforward=4096, memory=32,
-        cutoffs=(60_000, 100_000, 640_000), div_value=4, tied_projections="none", untied_biases=True,
-    )  # fmt: skip
-    large = replace(
-        base, width=1280, layers=24, heads=16, head_width=80, feedforward=8192, dropout=0.05, attention_dropout=0.05
-    )
-    short = replace(PAPER_TRAINING, steps=500_000, batch_size=224, warmup_steps=20_000)
-    long = replace(PAPER_TRAINING, steps=1_200_000, batch_size=512, warmup_steps=30_000, learning_rate=1e-4)
-    return {
-        "18 layers": stream_run(data, words, base, short, segment=32),
-        "24 layers": stream_run(data, words, large, long, segment=32),
-    }
+    return dict(cached_json(run_dir / "sample.json", make))
