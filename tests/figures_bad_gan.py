@@ -10,13 +10,12 @@ TITLES = {
     "regions": "generated points, classes, and what is taken for real",
     "features": "the same in the space of two features",
 }
-NOT_RUN = "*not run*"
 EARLIER = """![Errors on held-out training images, draw 0](../images/few-labels.png)
 
 *MNIST with 100 labels, draw 0: errors on held-out training images by updates, of the earlier runs of 20,000 updates. Those of
 80,000 updates are not run.*"""
 PLANE = ("four spins", "two circles")
-WHAT = {"error": "", "above the threshold": "share of generated images above the 10 % quantile: "}
+WHAT = {"error": "", "above the threshold": "generated images above the 10 % quantile; "}
 
 
 def few_label_figures(folder: Path) -> dict[str, object]:
@@ -57,15 +56,21 @@ def longest(figures: dict[str, object]) -> str:
 
 
 def effects(figures: dict[str, object]) -> str:
-    """A line for each claim: what one model has less than another, over draws of the labels."""
+    """A line for each claim that has rows: what one model has less than another, over draws of the labels; then the claims that
+    have none."""
     lines = [["points", "model", "against", "draws", "%, from → to", "points saved", "thesis", "verdict"]]
+    missing = []
     for row in figures["effects"]:
         against = [row["against points"]] if row["against points"] != row["points"] else []
         named = [row["points"], row["model"], ", ".join([row["against"], *against])]
-        levels = f"{row['more'][0]:.3g} → {row['less'][0]:.3g}" if row["draws"] else NOT_RUN
+        if not row["draws"]:
+            missing.append(f"{named[0]}: {named[1]} against {named[2]} ({WHAT[row['quantity']]}thesis {row['thesis']})")
+            continue
+        levels = f"{WHAT[row['quantity']]}{row['more'][0]:.3g} → {row['less'][0]:.3g}"
         saved = with_interval(row["saved"], row["draws"]) + (" (one draw)" if row["draws"] == 1 else "")
-        lines.append([*named, str(row["draws"]), WHAT[row["quantity"]] + levels, saved, row["thesis"], f"*{row['verdict']}*"])
-    return _table(lines)
+        lines.append([*named, str(row["draws"]), levels, saved, row["thesis"], f"*{row['verdict']}*"])
+    table = _table(lines) if len(lines) > 1 else ""
+    return table + (f"\n*Not run*, so *open*: {'; '.join(missing)}.\n" if missing else "")
 
 
 def errors(figures: dict[str, object]) -> str:

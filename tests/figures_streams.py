@@ -60,15 +60,16 @@ def spread(numbers: Sequence[float], digits: int) -> str:
 
 
 def effect_table(figures: Figures, claims: Sequence[tuple[str, str, str]], units: Mapping[str, tuple[str, int]]) -> str:
-    """A line for each claim, which is its name, its column and what the thesis has for it: the effect over seeds and the
-    verdict, also for what is not run; `units` are what a column counts, and its digits."""
+    """A line for each claim that has rows, which is its name, its column and what the thesis has for it: the effect over seeds
+    and the verdict; then the claims that have none. `units` are what a column counts, and its digits."""
     found = {(row["claim"], row["column"]): row for row in figures["effects"]}
-    lines = []
+    lines, missing = [], []
     for claim, column, thesis in claims:
         (unit, digits), row = units[column], found.get((claim, column))
         if row is None:
-            lines.append([claim, unit, "", NOT_RUN, thesis, "*open*"])
+            missing.append(f"{claim} ({unit})")
             continue
         effect = spread(row["effect"], digits)
         lines.append([claim, unit, row["seeds"], MARKS[row["verdict"]].format(effect), thesis, f"*{row['verdict']}*"])
-    return table(("claim", "more of", "seeds", "effect", "thesis", "verdict"), lines)
+    made = table(("claim", "more of", "seeds", "effect", "thesis", "verdict"), lines) if lines else ""
+    return made + (f"\n*Not run*, so *open*: {'; '.join(missing)}.\n" if missing else "")

@@ -44,11 +44,11 @@ def test_a_part_of_a_run(tmp_path):
     made = figures_bad_gan.few_label_figures(tmp_path)
     assert made["pictures"] == ["few-labels-longer", "four-spins-regions", "two-circles-features"]
     assert "2 rows are made; 7 are not made" in figures_bad_gan.status(made)
-    first, single, nothing = figures_bad_gan.effects(made).strip().splitlines()[2:]
+    first, single, _, nothing = figures_bad_gan.effects(made).strip().splitlines()[2:]
     assert first == "| MNIST, 100 labels | FM + LD | FM | 3 | 5 → 2.5 | 2.5 [1.25, 4] | 0.8 | *reproduced* |"
-    assert single.startswith(f"| {LONGER} | FM + LD | FM, MNIST, 100 labels | 1 | share of generated images above")
+    assert single.startswith(f"| {LONGER} | FM + LD | FM, MNIST, 100 labels | 1 | generated images above")
     assert single.endswith("5 → 2.5 | 2.5 (one draw) | 0.8 | *open* |")
-    assert nothing.endswith("| 0 | *not run* |  | 0.8 | *open* |")
+    assert nothing == "*Not run*, so *open*: MNIST, 100 labels: FM + LD against FM (thesis 0.8)."
     (line,) = figures_bad_gan.errors(made).strip().splitlines()[2:]
     assert line == (
         f"| {LONGER} | FM | 2.00, 3.00 | 2.5 [1.25, 4] | 0.85 | -12, -14 (of 1,000) | -90, -91 | 2.5 [1.25, 4] | -297 |"
@@ -65,7 +65,7 @@ def test_a_part_of_a_run(tmp_path):
 def test_what_is_not_run_has_no_verdict_and_no_picture():
     nothing = {**content()["effects"][2]}
     empty = {"missing": 9, "made": 0, "levels": [], "effects": [nothing], "longer": {LONGER: {}}, "pictures": []}
-    assert "**Not run**" in figures_bad_gan.status(empty) and "*not run*" in figures_bad_gan.effects(empty)
+    assert "**Not run**" in figures_bad_gan.status(empty) and "*Not run*, so *open*: " in figures_bad_gan.effects(empty)
     for block in (figures_bad_gan.errors, figures_bad_gan.plane, figures_bad_gan.regions):
         assert block(empty) == "\n*Not run.*\n"
     assert "../images/few-labels.png" in figures_bad_gan.longest(empty)
