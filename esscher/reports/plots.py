@@ -110,6 +110,9 @@ def curves(lines: Mapping[str, Points], *, x: str, y: str, floor: float | None =
     if log:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        places = [place for across, _ in lines.values() for place in across if place > 0]
+        if places and max(places) >= 10 * min(places):  # labels between powers of ten would overlap
+            axes.tick_params(axis="x", which="minor", labelbottom=False)
     _label_axes(axes, x, y)
     return figure
 
