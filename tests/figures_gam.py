@@ -498,11 +498,7 @@ BLOCKS = {
     ("gam_widths", "regimes"): gam_regimes,
     ("gam_widths", "students"): gam_students,
     ("gam_widths", "beside_tables"): gam_beside_tables,
-    **{
-        ("gam_weak", name): block
-        for name, block in (("status", gam_status), ("effects", gam_effects), ("verdicts", gam_verdicts))
-    },
-    ("gam_weak", "weakness"): gam_weakness,
+    ("gam_weak", "effects"): gam_effects,
     ("gam", "claims"): gam_claims,
     ("gam", "status"): gam_status,
     ("gam", "effects"): gam_effects,

@@ -138,10 +138,20 @@ def analyses(figures: dict[str, list[dict[str, object]]]) -> str:
     return "\n" + "\n".join(lines).rstrip() + "\n"
 
 
-def plateau_figures(folder: Path, planned: Collection[str] | None = None) -> dict[str, object]:
+PLATEAU = {  # by model: sequences of an update, the most updates, and what the paper has for it
+    "base, trained on": (32, 500, "-"),
+    "RALM": (32, 500, "0.0"),
+    "BALM": (32, 500, "6.5"),
+    "UniT": (64, 1_500, "7.2"),
+    "BiT": (64, 1_500, "12.6 to 16.7"),
+    "BiT*": (32, 100, "13.1 to 18.5"),
+}
+CONVERGED = tuple(model for model in PLATEAU if model != "base, trained on")
+
+
+def plateau_figures(folder: Path, models: Collection[str] = tuple(PLATEAU)) -> dict[str, object]:
     """The rows that are made, read where each is kept, the losses of energies while they learnt, and of a base that was trained
     on first."""
-    models = PLATEAU if planned is None else planned
     rows: list[dict[str, object]] = []
     losses: list[dict[str, object]] = []
     for file in sorted(folder.glob("*/*/row.json")):
@@ -174,17 +184,6 @@ def plateau_figures(folder: Path, planned: Collection[str] | None = None) -> dic
 def converged_figures(folder: Path) -> dict[str, object]:
     """The same on a base that was trained on first, where no row trains the base on."""
     return plateau_figures(folder, CONVERGED)
-
-
-PLATEAU = {  # by model: sequences of an update, the most updates, and what the paper has for it
-    "base, trained on": (32, 500, "-"),
-    "RALM": (32, 500, "0.0"),
-    "BALM": (32, 500, "6.5"),
-    "UniT": (64, 1_500, "7.2"),
-    "BiT": (64, 1_500, "12.6 to 16.7"),
-    "BiT*": (32, 100, "13.1 to 18.5"),
-}
-CONVERGED = tuple(model for model in PLATEAU if model != "base, trained on")
 
 
 def of_model(figures: dict[str, list[dict[str, object]]], model: str) -> list[dict[str, object]]:

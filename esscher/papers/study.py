@@ -157,6 +157,7 @@ def select(rows: Rows, columns: Sequence[str]) -> list[Row]:
 
 
 def validation_history(run_dir: Path) -> list[tuple[int, float]]:
-    """The step and the loss of every evaluation of a run, in order."""
-    entries = read_json_lines(run_dir / "history.jsonl")
+    """The step and the loss of every evaluation of a run, in order; none if only its row was kept."""
+    file = run_dir / "history.jsonl"
+    entries = read_json_lines(file) if file.exists() else []
     return [(entry["step"], entry["validation"]) for entry in entries if "validation" in entry]

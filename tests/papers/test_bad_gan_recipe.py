@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import kept_rows
 import pytest
 
 from esscher.papers import find_recipe
@@ -35,6 +36,9 @@ def test_smoke(tmp_path: Path, monkeypatch):
     assert row == result["rows"][1]
     with pytest.raises(ValueError, match="There is no row 'four spins', 'GAN' at smoke; known are four spins: labels only, FM"):
         make_row(context, "four spins", "GAN", 0)
+    kept_rows.save("bad-gan", tmp_path, tmp_path / "kept")
+    kept_rows.restore("bad-gan", tmp_path / "again", tmp_path / "kept")  # rows without their run folders
+    assert find_recipe("bad-gan").run(scale="smoke", out=tmp_path / "again", seeds=1)["rows"] == result["rows"]
 
 
 @pytest.mark.skipif(not MNIST.exists(), reason="MNIST is not here")

@@ -1,15 +1,18 @@
 """Choices by a network's own likelihood: scores against the chain rule, options in their place, and which option is chosen."""
 
 import itertools
+import json
 
 import pytest
 import torch
-from test_xlnet_spans import lively
+from test_xlnet_spans import SMALL, lively
 
 from esscher.core.space import Sequences
 from esscher.data.tokenizers import train_tokenizer
+from esscher.hub import save_base
 from esscher.objectives.config import LikelihoodConfig, MaskedLMConfig, PermutationLMConfig
 from esscher.papers.xlnet.likelihood_choices import (
+    CHOICES,
     OptionInText,
     choice_accuracy,
     left_to_right,
@@ -17,7 +20,9 @@ from esscher.papers.xlnet.likelihood_choices import (
     options_in_text,
     score_of,
 )
-from esscher.papers.xlnet.span_scores import filled_spans, permuted_spans
+from esscher.papers.xlnet.recipe import XLNetStudy, by_likelihood
+from esscher.papers.xlnet.span_scores import PERMUTED, filled_spans, permuted_spans
+from esscher.workflow.config.train import TrainRun
 
 WORDS = train_tokenizer("word", ["a b c d . a b c d ."], vocab_size=8)
 
@@ -66,3 +71,19 @@ def test_a_word_is_chosen_by_its_probability_and_a_sentence_by_that_of_a_token()
     assert choice_accuracy(lively(), WORDS, [following], by_length).value == 0
     both = choice_accuracy(lively(), WORDS, [cloze, following, cloze], by_length)
     assert both.value == pytest.approx(2 / 3) and both.low < 2 / 3 < both.high
+
+
+def test_a_network_from_its_folder_ranks_the_options_of_a_study(tmp_path):
+    """The column of each task with options is the accuracy of the network that was saved."""
+    base = lively(vocab_size=WORDS.vocab_size, length=16).float()
+    save_base(tmp_path / "base", base, WORDS)
+    rows = [{"article": "a _ c .", "options": ["b", "d"], "answer": answer, "document": answer} for answer in (0, 1, 1)]
+    for task in CHOICES:
+        (tmp_path / f"{task}-test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    study = XLNetStudy(
+        name="words", models={PERMUTED: TrainRun("", base=SMALL, objective=PermutationLMConfig())}, tasks={}, files=tmp_path
+    )
+    found = by_likelihood(study, PERMUTED, tmp_path / "base")
+    expected = choice_accuracy(base, WORDS, rows, permuted_spans)
+    assert found == {"next by likelihood, accuracy": expected, "cloze by likelihood, accuracy": expected}
+    assert expected.value in (pytest.approx(1 / 3), pytest.approx(2 / 3))

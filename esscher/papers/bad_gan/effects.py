@@ -150,9 +150,10 @@ def keep(context: StudyContext, studies: Sequence[Study[Any]]) -> None:
 
 
 def _histories(context: StudyContext, study: Study[Any]) -> dict[str, list[tuple[int, float]]]:
-    """The validation errors by updates of the first draw of each model that is done."""
+    """The validation errors by updates of the first draw of each model that is done, as far as they are there."""
     folders = {model: context.run_dir(study.name, model) for model in study.models}
-    return {model: validation_history(folder) for model, folder in folders.items() if (folder / ROW_FILE).exists()}
+    histories = {model: validation_history(folder) for model, folder in folders.items() if (folder / ROW_FILE).exists()}
+    return {model: history for model, history in histories.items() if history}
 
 
 def _lines(points: str, histories: Mapping[str, list[tuple[int, float]]]) -> dict[str, tuple[list[float], list[float]]]:

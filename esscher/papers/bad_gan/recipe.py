@@ -159,14 +159,16 @@ def planar_pictures(context: StudyContext, study: FewLabelStudy) -> list[Path]:
 
 def _section(context: StudyContext, study: FewLabelStudy) -> Section:
     """Validation errors, and boundaries or generated images, of the first draw."""
-    shown = {model: read_tensors(context.run_dir(study.name, model) / PREDICTIONS_FILE) for model in study.models}
+    files = {model: context.run_dir(study.name, model) / PREDICTIONS_FILE for model in study.models}
+    shown = {model: read_tensors(file) for model, file in files.items() if file.exists()}  # rows may be kept without
     parts = context.learning_curves(study.name, study.models, "validation error, %", "While learning, draw 0.")
     source = study.point_source
     if isinstance(source, PlanarSource):
-        figure = boundary_panels(shown)
-        save_figure(figure, context.out / f"{study.name.replace(' ', '-')}.png")
-        parts.append(Picture(figure, "Classes; labelled points ringed, generated ones black. Draw 0."))
-        parts += [Picture(figure_from_file(file), REGIONS) for file in planar_pictures(context, study)]
+        if shown:
+            figure = boundary_panels(shown)
+            save_figure(figure, context.out / f"{study.name.replace(' ', '-')}.png")
+            parts.append(Picture(figure, "Classes; labelled points ringed, generated ones black. Draw 0."))
+            parts += [Picture(figure_from_file(file), REGIONS) for file in planar_pictures(context, study)]
         return Section(study.name, "", parts)
     for model, tensors in shown.items():
         if study.models[model] is not None:

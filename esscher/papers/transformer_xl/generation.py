@@ -13,7 +13,7 @@ from esscher.core.space import empty_prompts
 from esscher.samplers.ancestral import draw
 
 
-class Continued(NamedTuple):
+class StreamSample(NamedTuple):
     """The tokens that follow a prompt, and the log-probability of each given all before it."""
 
     tokens: Int[Tensor, "N"]
@@ -21,7 +21,7 @@ class Continued(NamedTuple):
 
 
 @torch.no_grad()
-def continue_stream(base: NetworkBase, prompt: Int[Tensor, "P"], length: int, *, rng: Rng) -> Continued:
+def continue_stream(base: NetworkBase, prompt: Int[Tensor, "P"], length: int, *, rng: Rng) -> StreamSample:
     """Draw `length` tokens after a prompt of at least one token; the memory has the prompt, and then each drawn segment."""
     memory, segment, tokens, log_probs = base.init_memory(1), base.space.max_length, [], []
     for read in torch.split(prompt[None], segment, 1):
@@ -32,4 +32,4 @@ def continue_stream(base: NetworkBase, prompt: Int[Tensor, "P"], length: int, *,
         scores, memory = base.read(memory, drawn.tokens)
         tokens.append(drawn.tokens[0])
         log_probs.append(scores[0])
-    return Continued(torch.cat(tokens), torch.cat(log_probs))
+    return StreamSample(torch.cat(tokens), torch.cat(log_probs))

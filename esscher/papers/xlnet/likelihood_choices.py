@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from esscher.bases.network import NetworkBase
+from esscher.core.device import device_of
 from esscher.core.estimate import Estimate
 from esscher.data.tokenizers import Tokenizer
 from esscher.metrics import labels
@@ -67,10 +68,11 @@ def choice_accuracy(base: NetworkBase, tokenizer: Tokenizer, rows: Sequence[Task
 def option_scores(base: NetworkBase, options: Sequence[OptionInText], score: SpanScore) -> list[float]:
     """The score of each option in its text; texts of one shape are read together."""
     base.eval()
-    scores = [0.0] * len(options)
+    scores, device = [0.0] * len(options), device_of(base)
     for places in _batches(options):
-        tokens = torch.tensor([options[place].tokens for place in places])
-        span = torch.tensor([[options[place].first + n for n in range(options[place].size)] for place in places])
+        tokens = torch.tensor([options[place].tokens for place in places], device=device)
+        first = torch.tensor([options[place].first for place in places], device=device)
+        span = first[:, None] + torch.arange(options[places[0]].size, device=device)
         for place, value in zip(places, score(base, tokens, span).tolist(), strict=True):
             scores[place] = value
     return scores

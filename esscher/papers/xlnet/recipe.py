@@ -421,7 +421,7 @@ def pretrain_and_finetune(context: StudyContext, study: XLNetStudy, name: str, s
     start = pretrain(context, study, name, seed)
     row: Row = {"text": study.name, "pretrained": name, "seed": seed}
     row = _finetune_all(study.tasks, start, row, seed, run_dir)
-    row |= _by_likelihood(study, name, start)
+    row |= by_likelihood(study, name, start)
     return {**row, "minutes of one core": round((time.process_time() - begin) / 60, 1)}  # of this run, if it was interrupted
 
 
@@ -435,7 +435,7 @@ def _finetune_all(tasks: Mapping[str, FinetuneRun], start: Path | None, about: R
     return row
 
 
-def _by_likelihood(study: XLNetStudy, name: str, start: Path) -> Row:
+def by_likelihood(study: XLNetStudy, name: str, start: Path) -> Row:
     """The accuracies of a pretrained network on the tasks with options, by its own likelihood and without labels."""
     if study.files is None:
         return {}

@@ -14,7 +14,7 @@ from esscher.bases.network import NetworkBase
 from esscher.core.estimate import Estimate
 from esscher.data.tokenizers import load_tokenizer
 from esscher.hub import load_base
-from esscher.papers.study import Row, StudyContext, cached_json, mean_estimate
+from esscher.papers.study import Row, StudyContext, mean_estimate
 from esscher.papers.xlnet.span_scores import (
     DENOISING,
     PERMUTED,
@@ -40,9 +40,9 @@ def span_rows(context: StudyContext, study: "XLNetStudy", seed: int, pretrain: P
     is not in a file of its own."""
     if not {PERMUTED, DENOISING} <= set(study.models) or study.models[PERMUTED].data.test is None:
         return []
-    run, folder = study.models[PERMUTED], context.run_dir(study.name, "spans", seed)
+    run = study.models[PERMUTED]
 
-    def make() -> list[Row]:
+    def make(run_dir: Path) -> list[Row]:
         (tokens,) = load_tokenizer(run.tokenizer.kind).encode([Path(str(run.data.test)).read_text(encoding="utf8")])
         window = run.length.window or run.length.tokens
         count = len(tokens) // window
@@ -51,7 +51,7 @@ def span_rows(context: StudyContext, study: "XLNetStudy", seed: int, pretrain: P
         about = {"text": study.name, "seed": seed}
         return [{**about, "tokens": size, **compare_spans(permuted, denoising, windows, size)} for size in SIZES]
 
-    rows: list[Row] = cached_json(folder / "spans.json", make)
+    rows: list[Row] = context.row(study.name, "spans", seed, make)
     return rows
 
 
